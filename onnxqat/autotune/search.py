@@ -78,6 +78,7 @@ class Search:
         self._say_what_judges()
 
     def _resolved(self, session: Session) -> tuple[metrics.Score | None, float | None]:
+        metrics.check_labels(self._task.score, self._task.labels)
         if self._task.score is None:
             return None, None
         reference = metrics.Predictor.of_session(session, self._file)

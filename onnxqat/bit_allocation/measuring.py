@@ -54,6 +54,7 @@ class Measure:
         score: metrics.ScoreSource | None,
         labels: str | os.PathLike[str] | None,
     ) -> None:
+        metrics.check_labels(score, labels)
         self._data = data
         self._session = Session(io.load(model), optimize=False, what="the float model")
         kept = model if isinstance(model, (str, os.PathLike)) else io.load(model)

@@ -101,6 +101,13 @@ def checkpoints(given: dict[str, Any]) -> Any:
     return CheckpointConfig(given["checkpoint_dir"], **{name: given[name] for name in names})
 
 
+def going_on(given: dict[str, Any]) -> str:
+    """Say how a run that was interrupted goes on, with the options above."""
+    if given["checkpoint_dir"]:
+        return f"the same command with --resume goes on from the last checkpoint in {given['checkpoint_dir']}"
+    return "nothing is kept of this run; with --checkpoint-dir FOLDER the next one can go on by --resume"
+
+
 def logs(given: dict[str, Any]) -> tuple[Any, ...]:
     """Return the callbacks that write the logs that the options above ask for."""
     from onnxqat.training.callbacks.logs import logs as callbacks

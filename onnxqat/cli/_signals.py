@@ -12,6 +12,8 @@ from types import FrameType
 
 import click
 
+from onnxqat import printing
+
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 PATIENCE = 5.0
 """Seconds for cleaning up; `docker stop` kills after 10. Native code that does not come back in time is left."""
@@ -60,6 +62,17 @@ def words_for(status: int) -> str:
     """The line that a command ends with that was interrupted with `status`."""
     number = status - 128
     return "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+
+
+@contextlib.contextmanager
+def hinted(text: str) -> Iterator[None]:
+    """Say `text` on standard error when the block is interrupted, such as how to go on."""
+    try:
+        yield
+    except interruptions():
+        with contextlib.suppress(OSError):
+            printing.echo(text, err=True)
+        raise
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxqat.counts import counted
-from onnxqat.data import part, subset
+from onnxqat.data import label_table, part, subset
 from onnxqat.data.arrays import ArchiveFolder, Arrays, read_npy, read_npz
 from onnxqat.data.identity import Identity
 from onnxqat.data.inputs import Feeds, InputInfo, check_names, fitted, static_batch
@@ -320,7 +320,8 @@ def open_data(
 
     Behind a name, ``#every-5`` takes every fifth sample, and ``#without-every-5`` all others (:mod:`onnxqat.data.part`).
 
-    1. A folder of images (jpg, png, bmp, webp; recursive), through `preprocess`; sub-folders give labels.
+    1. A folder of images (jpg, png, bmp, webp; recursive), through `preprocess`; ``labels.csv`` in it, or sub-folders,
+       give labels.
     2. ``.npz``: keys are input names, samples along the first axis; ``labels``, ``label`` or ``y`` are labels. Of a
        model with one input, the array needs no name (``numpy.savez(path, x)``).
     3. A folder of ``.npz`` files: each is one batch, of its own shape.
@@ -445,13 +446,31 @@ def _open_folder(
     integer = np.dtype(info.dtype).kind != "f"
     default = Preprocess() if integer else _DEFAULT_PREPROCESS
     transform = ImageTransform.of(preprocess or recorded or default, info.shape, info.dtype)
-    given = ImageFolder(folder, images, info, transform)
+    labels, remarks = _labels_beside(folder, images)
+    given = ImageFolder(folder, images, info, transform, labels)
     if preprocess is not None:
-        return given, []
+        return given, remarks
     text = f"resize=model,{transform.steps.colour}{'' if integer else ',scale=1/255'}"
     if recorded is not None:
         text = f"the model's file records: {line(recorded)}"
-    return given, [Remark(f"no preprocessing was given: images go in as {text}", source="data", concern="result")]
+    return given, [
+        *remarks,
+        Remark(f"no preprocessing was given: images go in as {text}", source="data", concern="result"),
+    ]
+
+
+def _labels_beside(folder: Path, images: Sequence[Path]) -> tuple[npt.NDArray[Any] | None, list[Remark]]:
+    """The labels that a table in `folder` gives `images`, or the remark why they are left out: calibration needs none."""
+    table = folder / label_table.NAME
+    if not table.is_file():
+        return None, []
+    try:
+        labels = label_table.read(table, [image.relative_to(folder) for image in images])
+    except DataError as error:
+        text = f"the labels of {label_table.NAME} are left out: {error.message}"
+        return None, [Remark(text, source="data", concern="result")]
+    files_read.note(table, "the labels")
+    return labels, []
 
 
 def _only(inputs: Sequence[InputInfo], what: str) -> InputInfo:

@@ -145,4 +145,4 @@ def remarks_on_float(model: ir.Model, source: Any, original: ir.Model | None = N
         text = f"{name} holds other bytes now than when the quantized file was made from it"
     else:
         text = f"the quantized file was made from {recorded.float_model}, and {name} is another model"
-    return [Remark(text, source="model")]
+    return [Remark(text, source="model", concern="result")]

@@ -6,7 +6,18 @@ callable.
 """
 
 from onnxqat.metrics._predictor import Predictor
-from onnxqat.metrics._score import Score, ScoreSource, listed, names, resolve
+from onnxqat.metrics._score import Score, ScoreSource, check_labels, listed, names, resolve
 from onnxqat.metrics._scored import Comparing, Scored, compare
 
-__all__ = ["Comparing", "Predictor", "Score", "ScoreSource", "Scored", "compare", "listed", "names", "resolve"]
+__all__ = [
+    "Comparing",
+    "Predictor",
+    "Score",
+    "ScoreSource",
+    "Scored",
+    "check_labels",
+    "compare",
+    "listed",
+    "names",
+    "resolve",
+]

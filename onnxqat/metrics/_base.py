@@ -68,7 +68,7 @@ class BaseMetric(abc.ABC):
         """
         if labels is not None:
             name = cls.__module__.rpartition(".")[2].replace("_", "-")
-            hint = "labels lie in the .npz file under 'labels', or are the names of sub-folders"
+            hint = "labels lie in the .npz file under 'labels', in labels.csv of a folder of images, or are the names of sub-folders"
             raise UsageError("option-invalid", f"{name} does not read labels from {os.fspath(labels)}", hint=hint)
         return data
 

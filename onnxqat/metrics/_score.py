@@ -109,6 +109,17 @@ def listed(given: ScoreSource | Sequence[ScoreSource] | None) -> list[ScoreSourc
     return list(given) if isinstance(given, (list, tuple)) else [given]  # type: ignore[list-item]
 
 
+def check_labels(given: ScoreSource | Sequence[ScoreSource] | None, labels: object) -> None:
+    """Refuse a file or folder of labels where the user gives no score, which alone reads one.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    if labels is not None and not listed(given):
+        hint = "--score coco-map reads boxes; classes lie in the .npz file under 'labels', or in labels.csv of a folder of images"
+        raise UsageError("option-invalid", f"no score is given that reads labels from {labels}", hint=hint)
+
+
 KIND = extension.Kind(
     name="metric",
     package=_PACKAGE,
@@ -177,7 +188,7 @@ def _of_metric(
     chosen = metric.annotated(data, labels)
     labelled = next(iter(chosen.labelled()))[1] is not None
     if metric.needs == "labels" and not labelled:
-        hint = "labels lie in the .npz file under 'labels', are the names of sub-folders, or come in (inputs, labels) pairs"
+        hint = "labels lie in the .npz file under 'labels' or in labels.csv of a folder, are the names of sub-folders, or come in pairs"
         raise DataError("data-labels", f"{key} needs labels, and {data.name} has none", hint=hint)
     on_labels = labelled and metric.needs != "float"
     if not on_labels and reference is None:

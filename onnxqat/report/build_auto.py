@@ -80,7 +80,7 @@ def from_several(results: Sequence[AutoResult], reports: Sequence[Report]) -> Re
         Column("passed", "passed"),
         Column("chosen", "the best of all"),
         Column("drop", "drop", "number"),
-        Column("integer", "integer nodes", "share"),
+        Column("integer", "integer nodes", "count"),
         Column("seconds", "seconds", "number"),
     )
     figures = [{figure.key: figure.value for figure in report.figures} for report in reports]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult[Any]
     if isinstance(model, (str, os.PathLike)) and given.output is None:
         raise UsageError("option-invalid", f"no output path for the tuned {os.fspath(model)!r}")
     given.check()
+    _check_teacher(model, given)
     source = Source(model)
     graph = source.graph
     given = _resolved(given, graph)
@@ -317,9 +318,23 @@ def _batch_of_all(data: TrainingData, world: ProcessContext) -> int:
 
 def _other_teacher(graph: ir.Model, given: Options) -> tuple[Remark, ...]:
     """A remark where the one teacher is another float model than the one that the file was made from."""
-    teacher = given.distillation.teacher
-    teachers = teacher if isinstance(teacher, (list, tuple)) else [teacher]
+    teachers = _given_teachers(given)
     return tuple(remarks_on_float(graph, teachers[0])) if len(teachers) == 1 else ()
+
+
+def _check_teacher(model: io.ModelSource, given: Options) -> None:
+    """Refuse the trained file as its own teacher: it differs from that in nothing, so there is nothing to learn."""
+    if not isinstance(model, (str, os.PathLike)) or not os.path.exists(model):
+        return
+    named = [each for each in _given_teachers(given) if isinstance(each, (str, os.PathLike)) and os.path.exists(each)]
+    if any(os.path.samefile(model, each) for each in named):
+        text = f"the teacher {os.fspath(model)} is the file that is trained, from which it has nothing to learn"
+        raise UsageError("option-invalid", text, hint="pass the float model that it was made from")
+
+
+def _given_teachers(given: Options) -> Sequence[Any]:
+    teacher = given.distillation.teacher
+    return teacher if isinstance(teacher, (list, tuple)) else [teacher]
 
 
 def _settings(plan: Schedule, data: TrainingData, world: ProcessContext, given: Options) -> dict[str, Any]:

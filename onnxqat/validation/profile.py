@@ -96,6 +96,7 @@ def profile(
         UnsupportedError: ``operator-unsupported``: the bridge does not have an operator.
     """
     measure = _checked(by, ways, sort, score)
+    metrics.check_labels(score, labels)
     original, quantized = load_both(float_model, qdq_model)
     recorded = Recorded.of(quantized, qdq_model)
     opened = open_data(original, data, preprocess, batch_size, limit, random_data=random_data, recorded=recorded)

@@ -124,6 +124,7 @@ def validate(
             and what the data source raises.
         UsageError: ``name-unknown``, ``score-failed``, ``score-output``.
     """
+    metrics.check_labels(score, labels)
     original, quantized = load_both(float_model, qdq_model)
     recorded = Recorded.of(quantized, qdq_model)
     opened = open_data(original, data, preprocess, batch_size, limit, random_data=random_data, recorded=recorded)

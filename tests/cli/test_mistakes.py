@@ -110,3 +110,26 @@ def test_numbers_of_finetune(option: tuple[str, str], qdq: Path, onnxqat: Run) -
 
 def test_a_folder_that_is_no_black_box(qdq: Path, onnxqat: Run) -> None:
     assert "box.json" in refused(onnxqat, "replay", "images", "model.qdq.onnx", code="checkpoint-mismatch")
+
+
+def test_labels_that_no_score_reads(qdq: Path, onnxqat: Run) -> None:
+    Path("labels.csv").write_text("0.png,1\n")
+    for command in (["validate", "model.onnx", qdq], ["profile", "model.onnx", qdq], ["auto", "model.onnx"]):
+        message = refused(onnxqat, *command, "--data", "images", "--labels", "labels.csv", code="option-invalid")
+        assert "no score is given that reads labels from labels.csv" in message
+        assert "labels.csv of a folder of images" in message
+
+
+def test_a_teacher_that_is_the_trained_file(qdq: Path, onnxqat: Run) -> None:
+    message = refused(onnxqat, "finetune", qdq, "--data", "data.npz", "--teacher", qdq, code="option-invalid")
+    assert "is the file that is trained" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "says"), [([], "with --checkpoint-dir FOLDER"), (["--checkpoint-dir", "kept"], "with --resume")]
+)
+def test_an_interrupted_training_says_how_to_go_on(options: list[str], says: str, qdq: Path, onnxqat: Run) -> None:
+    Path("stopped.py").write_text("def batches():\n    raise KeyboardInterrupt\n    yield\n")
+    done = onnxqat("finetune", qdq, "--data", "stopped:batches", *options)
+    assert done.status == 130
+    assert says in done.err

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from onnxqat import printing
-from onnxqat.cli import _config, _execution, _headings, _objectives, _options, _report_page
+from onnxqat.cli import _config, _execution, _headings, _objectives, _options, _report_page, _signals
 
 if TYPE_CHECKING:
     from onnxqat.training.loop.loop import Report
@@ -175,7 +175,7 @@ def run(
         callbacks.append(Reestimate(reestimate_batch_norm))
     callbacks += _execution.logs(execution)
     announce = _Announcement(quiet=as_json)
-    with _options.progress("train", quiet=as_json) as progress:
+    with _signals.hinted(_execution.going_on(execution)), _options.progress("train", quiet=as_json) as progress:
 
         def told(report: Report) -> None:
             progress(report.step, report.total_steps)
