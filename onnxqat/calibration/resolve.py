@@ -376,9 +376,9 @@ def _keep_bias_in_range(
 def _moved_from(plan: QuantPlan, model: ir.Model) -> dict[str, str]:
     """The tensor that each bare tensor of `plan` was moved from, whose grid it lies on."""
     bare = set(plan.bare)
-    pairs = (
-        (str(node.outputs[i].name), node.inputs[0]) for node in walk.nodes(model) for i in range(len(node.outputs))
-    )
+    # What makes values of nothing, such as Constant or RandomNormal, has no inputs.
+    moving = [node for node in walk.nodes(model) if node.inputs]
+    pairs = ((str(output.name), node.inputs[0]) for node in moving for output in node.outputs)
     return {name: str(source.name) for name, source in pairs if name in bare and source is not None}
 
 

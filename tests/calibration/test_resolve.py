@@ -241,3 +241,9 @@ def test_a_constant_that_is_a_weight_and_an_activation() -> None:
     assert tensors_to_observe(QuantPlan("test", tuple(edges), ())) == {"w": ACT}
     found = resolved(edges, {"w": (-1, 4)})
     assert [p.qparams.qtype for p in found.placements] == [I8, U8]
+
+
+@pytest.mark.parametrize("source", ["Constant <value = float[2] {1, 2}> ()", "RandomNormal <shape = [2]> ()"])
+def test_nodes_without_inputs_stand_beside_a_layer_with_a_bias(source: str) -> None:
+    text = MODEL.replace("y)", "y, float[2] k)").replace("y = Relu(t)", f"y = Relu(t) k = {source}")
+    assert [b.node for b in resolved(layer(), {"x": (-1, 1)}, text=text).biases] == ["n"]
