@@ -356,7 +356,8 @@ def open_data(
         raise UsageError(
             "option-invalid",
             f"{opened.name}: preprocessing is for folders of images, and these are arrays",
-            hint="leave out --preprocess, and give arrays as the model takes them",
+            hint="leave out --preprocess, and take it out of a --config (`onnxqat recipes show NAME` prints that of a recipe); "
+            "give arrays as the model takes them",
         )
     data = Data(opened, inputs, batch_size, None if parts else limit)
     files_read.note_all(data.files, "the data")

@@ -12,6 +12,7 @@ from onnxqat.report.build_handoff import from_handoff
 from onnxqat.report.build_validation import from_validation
 from onnxqat.report.model import Cell, Column, Figure, Report, Table
 from onnxqat.shell import command
+from onnxqat.types import Remark
 from onnxqat.validation.remedies import Given
 
 MEASURES = {
@@ -102,9 +103,21 @@ def from_several(results: Sequence[AutoResult], reports: Sequence[Report]) -> Re
         figures=(Figure("backends", "backends", len(results), "count"),),
         tables=(Table("backends", "Backends", columns, rows, note=note), *tables),
         failures=tuple(f"{name}: {failure}" for name, report in named for failure in report.failures),
-        remarks=tuple(dict.fromkeys(remark for report in reports for remark in report.remarks)),
+        remarks=_all_remarks(named),
         files=tuple(file for report in reports for file in report.files),
         next_command=next((report.next_command for report in reports if not report.passed), reports[0].next_command),
+    )
+
+
+def _all_remarks(named: Sequence[tuple[str, Report]]) -> tuple[Remark, ...]:
+    """Return the remarks of several backends: once what all say, else with the backend that it is about."""
+    shared = set.intersection(*(set(report.remarks) for _, report in named))
+    return tuple(
+        dict.fromkeys(
+            remark if remark in shared else dataclasses.replace(remark, source=f"{name}, {remark.source}".rstrip(", "))
+            for name, report in named
+            for remark in report.remarks
+        )
     )
 
 

@@ -46,7 +46,7 @@ from onnxqat.training.objective.features import Features
 from onnxqat.training.objective.losses import Loss
 from onnxqat.training.objective.original import Original
 from onnxqat.training.objective.output_weights import Measure, Weighted
-from onnxqat.training.objective.teachers import check_inputs, output_kind
+from onnxqat.training.objective.teachers import check_inputs, check_others, output_kind
 from onnxqat.training.optim import optimizers
 from onnxqat.training.optim.moving_average import MovingAverage
 from onnxqat.training.optim.run_length import steps_an_epoch, total_steps
@@ -61,7 +61,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult[Any]
     if isinstance(model, (str, os.PathLike)) and given.output is None:
         raise UsageError("option-invalid", f"no output path for the tuned {os.fspath(model)!r}")
     given.check()
-    _check_teacher(model, given)
+    check_others(_given_teachers(given), model)
     source = Source(model)
     graph = source.graph
     given = _resolved(given, graph)
@@ -320,16 +320,6 @@ def _other_teacher(graph: ir.Model, given: Options) -> tuple[Remark, ...]:
     """A remark where the one teacher is another float model than the one that the file was made from."""
     teachers = _given_teachers(given)
     return tuple(remarks_on_float(graph, teachers[0])) if len(teachers) == 1 else ()
-
-
-def _check_teacher(model: io.ModelSource, given: Options) -> None:
-    """Refuse the trained file as its own teacher: it differs from that in nothing, so there is nothing to learn."""
-    if not isinstance(model, (str, os.PathLike)) or not os.path.exists(model):
-        return
-    named = [each for each in _given_teachers(given) if isinstance(each, (str, os.PathLike)) and os.path.exists(each)]
-    if any(os.path.samefile(model, each) for each in named):
-        text = f"the teacher {os.fspath(model)} is the file that is trained, from which it has nothing to learn"
-        raise UsageError("option-invalid", text, hint="pass the float model that it was made from")
 
 
 def _given_teachers(given: Options) -> Sequence[Any]:

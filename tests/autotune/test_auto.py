@@ -330,6 +330,10 @@ def test_several_backends_share_the_time(
     assert [row["backend"] for row in report["tables"]["backends"]] == ["onnxruntime-cpu", "academic"]
     for name in ("onnxruntime-cpu", "academic"):
         assert (tmp_path / "m.auto" / name / "model.qdq.onnx").exists()
+        assert any(remark["source"].startswith(f"{name}, ") for remark in report["remarks"])
+    assert main.run([*line[:-1], "--backend", "onnxruntime-cpu", "--backend", "academic"]) == 0
+    (row,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("  onnxruntime-cpu  yes")]
+    assert "%" not in row  # integer nodes are a count
     assert main.run([*line, "--backend", "academic", "--backend", "academic"]) == 2
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from onnxqat.training.objective.losses import Loss
 from tests.cli.test_bad_input import CALIBRATED, INSERT, refused
@@ -120,9 +122,40 @@ def test_labels_that_no_score_reads(qdq: Path, onnxqat: Run) -> None:
         assert "labels.csv of a folder of images" in message
 
 
-def test_a_teacher_that_is_the_trained_file(qdq: Path, onnxqat: Run) -> None:
-    message = refused(onnxqat, "finetune", qdq, "--data", "data.npz", "--teacher", qdq, code="option-invalid")
+@pytest.mark.parametrize("command", ["finetune", "reconstruct"])
+def test_a_teacher_that_is_the_trained_file(command: str, qdq: Path, onnxqat: Run) -> None:
+    message = refused(onnxqat, command, qdq, "--data", "data.npz", "--teacher", qdq, code="option-invalid")
     assert "is the file that is trained" in message
+
+
+def test_a_teacher_with_other_outputs(qdq: Path, onnxqat: Run) -> None:
+    teacher = onnx.load("model.onnx")
+    teacher.graph.output.append(helper.make_tensor_value_info("f", onnx.TensorProto.FLOAT, ("N", 4)))
+    teacher.graph.output[0].name = teacher.graph.node[-1].output[0] = "scores"
+    onnx.save(teacher, "teacher.onnx")
+    message = refused(
+        onnxqat, "finetune", qdq, "--data", "data.npz", "--teacher", "teacher.onnx", code="option-invalid"
+    )
+    assert "outputs do not fit the model's: logits against scores, f" in message
+
+
+def test_an_output_that_is_a_folder(qdq: Path, onnxqat: Run) -> None:
+    for command in (CALIBRATED, ("finetune", qdq, "--data", "data.npz", "--max-steps", "1")):
+        message = refused(onnxqat, *command, "-o", "images", code="output-not-writable")
+        assert "name a file in that folder, such as images/model.onnx" in message
+
+
+def test_labels_in_words(qdq: Path, onnxqat: Run) -> None:
+    rng = np.random.default_rng(0)
+    np.savez("words.npz", image=rng.random((8, 3, 8, 8), np.float32), labels=np.array(["cat", "dog"] * 4))
+    validated = refused(onnxqat, "validate", "model.onnx", qdq, "--data", "words.npz", code="data-labels")
+    trained = refused(onnxqat, "finetune", qdq, "--data", "words.npz", code="data-format")
+    assert all("counted from 0" in message for message in (validated, trained))
+
+
+def test_a_preprocessing_of_a_recipe_for_arrays(folder: Path, onnxqat: Run) -> None:
+    words = ("recipes", "run", "classification", "model.onnx", "--data", "data.npz")
+    assert "`onnxqat recipes show NAME`" in refused(onnxqat, *words, code="option-invalid")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -127,6 +128,20 @@ def _load(given: Any) -> TeacherSpec:
         return TeacherSpec(given.eval())
     graph = convert_to_float32.convert(io.load(given))  # torch's CPU is slow in half precision, or lacks it
     return TeacherSpec(to_torch(graph).eval(), output_kind(graph), tuple(of_graph(graph.graph)))
+
+
+def check_others(given: Sequence[Any], student: io.ModelSource) -> None:
+    """Refuse the file of the student as its own teacher: it differs from that in nothing, so there is nothing to learn.
+
+    Raises:
+        UsageError: ``option-invalid``.
+    """
+    if not isinstance(student, (str, os.PathLike)) or not os.path.exists(student):
+        return
+    named = [each for each in given if isinstance(each, (str, os.PathLike)) and os.path.exists(each)]
+    if any(os.path.samefile(student, each) for each in named):
+        text = f"the teacher {os.fspath(student)} is the file that is trained, from which it has nothing to learn"
+        raise UsageError("option-invalid", text, hint="pass the float model that it was made from")
 
 
 def check_inputs(given: Sequence[TeacherSpec], student: ir.Model) -> None:

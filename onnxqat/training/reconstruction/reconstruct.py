@@ -33,6 +33,7 @@ from onnxqat.training.data import batches
 from onnxqat.training.execution import devices
 from onnxqat.training.execution.in_float32 import Source
 from onnxqat.training.objective import original as originals
+from onnxqat.training.objective.teachers import check_others
 from onnxqat.training.reconstruction.blocks import Block, Order, Region, regions
 from onnxqat.training.reconstruction.cache import Cache
 from onnxqat.training.reconstruction.execution import GraphRunner
@@ -198,6 +199,7 @@ def reconstruct(
         raise DataError("data-missing", "there is no data", hint="give --data")
     source = batches.make(data, None, inputs, batch_size=batch_size, seed=seed, preprocess=line, recorded=recorded)
     remarks.extend(batches.remarks_of(source))
+    check_others([teacher], model)
     original = originals.given(teacher, graph) if teacher is not None else originals.find(graph, model)
     remarks.extend(original.remarks)
     held = _batches(source, module, limit)
