@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from onnxqat.bridge.importing.importer import to_torch
@@ -137,6 +137,17 @@ def test_a_gradient_is_named_in_the_order_of_the_backward_pass(tmp_path: Path) -
     # Without the loss, only the forward pass is done again.
     forward = replay(tmp_path / "box", convolutional())
     assert (forward.finding.kind, forward.repeated, forward.same) == ("nothing", None, False)
+
+
+def test_a_part_of_a_split_that_nothing_reads_has_no_gradient_to_look_at() -> None:
+    model = convolutional()
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 2]), "sizes"))
+    model.graph.node.append(helper.make_node("Split", ["logits", "sizes"], ["unread", "read"], axis=1))
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("read", TensorProto.FLOAT, None))
+    x, labels = images(64)
+    with pytest.raises(QatError, match="the gradient of 'read' is the first"):
+        finetune(model, x, loss=SteepLoss(3), **options(labels=labels % 2))
 
 
 class SpoilMarked:

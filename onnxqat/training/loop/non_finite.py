@@ -146,9 +146,10 @@ def _gradients(step: Step, seen: Seen) -> Finding | None:
     """The first gradient, in the order of the backward pass, with a NaN or an infinity."""
     bad: list[str] = []
 
-    def hook(name: str) -> Callable[[Tensor], None]:
-        def look(gradient: Tensor) -> None:
-            if not bad and not _finite(gradient):
+    def hook(name: str) -> Callable[[Tensor | None], None]:
+        def look(gradient: Tensor | None) -> None:
+            # None: a part of a split that the loss does not read.
+            if not bad and gradient is not None and not _finite(gradient):
                 bad.append(name)
 
         return look
