@@ -137,6 +137,15 @@ def test_a_teacher_that_is_constant(value: float) -> None:
         assert torch.isfinite(torch.tensor(mean(loss, [noisy], [teacher], 8)))
 
 
+@pytest.mark.parametrize("scores", [False, True])
+def test_a_border_of_zeros_is_no_score(scores: bool) -> None:
+    inner = normal(SAMPLES, 2, 12, 12)
+    teacher = nn.functional.pad(inner.sigmoid() if scores else inner, [1] * 4)
+    noise = nn.functional.pad(0.1 * normal(SAMPLES, 2, 12, 12, seed=1), [1] * 4)
+    weighted = measured(Loss(), [teacher], [teacher + noise], 8)
+    assert 0.004 < mean(weighted.loss, [teacher + noise], [teacher], 8) < (0.4 if scores else 0.012)
+
+
 def test_what_has_no_shape_of_its_own_is_left_to_the_batch() -> None:
     """Detections that differ in number, and integers; outputs that the divergence compares are not measured at all."""
 

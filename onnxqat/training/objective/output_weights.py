@@ -87,7 +87,8 @@ class Moments:
         """
         count, outside, sums = (self._total(x) for x in (self.count, self.outside, self.sums))
         axis = _axis(sums[2] / count.clamp_min(1), int(count))
-        scores = _by_channel(outside, axis) == 0
+        zeros = _by_channel(sums[2], axis) == 0  # as behind a Pad; that they lie in [0, 1] says nothing
+        scores = (_by_channel(outside, axis) == 0) & ~zeros
         held = self._total(count.new_tensor(sum(len(teacher) for _, teacher in self._held)))
         relevance = None
         if axis is not None and float(held):
@@ -139,7 +140,7 @@ def _of_channels(
         found = [kinds == kind for kind in range(CLASSES + 1)]
         share = torch.stack([of_kind / of_kind.sum() for of_kind in found if bool(of_kind.any())]).mean(0)
         power, noise = (torch.where(kinds == CLASSES, x[kinds == CLASSES].mean(), x) for x in (power, noise))
-    power = torch.maximum(power, _ROUNDING * own)
+    power = torch.maximum(power, _ROUNDING * torch.maximum(own, power.mean()))  # > 0, where all of a kind are 0, too
     power = torch.maximum(power, torch.where(scores, _RARE, _ROUNDING) * _mean_of_kind(power, scores))
     noisy = torch.minimum(_NOISE * noise.square() / power, _DEAD * noise)
     norm = torch.maximum(power, noisy)
