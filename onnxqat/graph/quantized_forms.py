@@ -124,13 +124,20 @@ def tool_of(domain: str) -> str:
 
 
 def refusal(model: ir.Model, name: str) -> ModelError | None:
-    """Return the error for a model whose quantizers can neither be trained nor replaced; None for other models.
+    """Return the error for a model without pairs that says why it has none; None where nothing in it tells.
 
     Args:
         model: that a command was given.
         name: of the model, for the message.
     """
     form = form_of(model)
+    backend = model.metadata_props.get("onnxqat.backend")
+    if form is None and backend is not None:
+        return ModelError(
+            "model-not-quantized",
+            f"insert-qdq left all of {name} in float: {backend} quantizes none of its operators, or options leave them out",
+            hint="insert-qdq says for each operator why; give it another --backend, or deploy the float model",
+        )
     if form is None or form.kind not in ("dynamic", "vendor"):
         return None
     names = ", ".join(form.operators[:4])
@@ -147,14 +154,3 @@ def refusal(model: ir.Model, name: str) -> ModelError | None:
         f"the quantizers of {name} are {of} ({names})",
         hint="export it with QuantizeLinear and DequantizeLinear of ONNX, or take the float model: onnxqat insert-qdq",
     )
-
-
-def check(model: ir.Model, name: str) -> None:
-    """Refuse a model of a form that has nothing to calibrate, to train or to compile.
-
-    Raises:
-        ModelError: ``model-form``.
-    """
-    error = refusal(model, name)
-    if error is not None:
-        raise error

@@ -14,6 +14,7 @@ from onnxqat.graph import io, quantized_forms
 DATA = [{"x": np.ones((2, 4), np.float32)}]
 FLOAT = """<ir_version: 8, opset_import: ["" : 17]> g (float[2, 4] x) => (float[2, 2] y)
 <float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}> { y = MatMul (x, w) }"""
+RELU = """<ir_version: 8, opset_import: ["" : 17]> g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }"""
 VENDOR = """<ir_version: 8, opset_import: ["" : 17, "onnx.brevitas" : 1]> g (float[2, 4] x, float s) => (float[2, 4] y) {
     q = onnx.brevitas.Quant (x, s, s, s) y = Relu (q) }"""
 
@@ -53,3 +54,17 @@ def test_other_operators_are_no_quantizers() -> None:
         y = acme.Quantile (x) }"""
     assert quantized_forms.form_of(io.load(onnx.parser.parse_model(text))) is None
     assert quantized_forms.form_of(io.load(onnx.parser.parse_model(FLOAT))) is None
+
+
+def test_a_file_that_insert_qdq_left_in_float_says_so(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(RELU)
+    left = onnxqat.insert_qdq(model, "onnxruntime-int4", data=DATA).model
+    for command in (
+        lambda: onnxqat.finetune(left, DATA, max_steps=1, device="cpu"),
+        lambda: onnxqat.handoff(left, "onnxruntime-int4", tmp_path / "bundle"),
+        lambda: onnxqat.validate(model, left, DATA),
+    ):
+        with pytest.raises(ModelError, match="in float: onnxruntime-int4 quantizes none of its operators") as caught:
+            command()
+        assert caught.value.code == "model-not-quantized"
+    assert onnxqat.insert_qdq(left, data=DATA).model.graph.node  # it can be given another table
