@@ -17,6 +17,7 @@ from onnxqat.deployment.litert.model import Array, Grid, Model
 from onnxqat.deployment.litert.operators import (
     activations,
     convolution,
+    curves,
     elementwise,
     linear,
     movement,
@@ -44,9 +45,8 @@ LOWERINGS: Mapping[str, Callable[[Site], None]] = {
     **dict.fromkeys(("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum"), pooling.reduction),
     **dict.fromkeys(("Sigmoid", "Tanh"), activations.fixed),
     **dict.fromkeys(("Softmax", "LogSoftmax"), activations.row),
-    **dict.fromkeys(
-        ("HardSwish", "Elu", "Exp", "Log", "Sqrt", "Abs", "Neg", "Sin", "Cos", "Floor", "Ceil"), activations.free
-    ),
+    **dict.fromkeys(("HardSwish", "Exp", "Log", "Sqrt", "Abs", "Neg", "Sin", "Cos", "Floor"), activations.free),
+    **dict.fromkeys(curves.OPERATORS, curves.curve),
     "Gelu": activations.gelu,
     "LeakyRelu": activations.leaky_relu,
     **dict.fromkeys(("Relu", "Clip"), activations.limits),

@@ -23,7 +23,6 @@ _LARGEST_SCALE = 16.0
 and the interpreter aborts. Such a row is all 0 and 1, and computed in float."""
 _FREE: dict[str, tuple[str, Options]] = {
     "HardSwish": ("HARD_SWISH", ("HardSwishOptions", {})),
-    "Elu": ("ELU", ("", {})),
     "Exp": ("EXP", ("ExpOptions", {})),
     "Log": ("LOG", ("", {})),
     "Sqrt": ("SQRT", ("", {})),
@@ -32,7 +31,6 @@ _FREE: dict[str, tuple[str, Options]] = {
     "Sin": ("SIN", ("", {})),
     "Cos": ("COS", ("CosOptions", {})),
     "Floor": ("FLOOR", ("", {})),
-    "Ceil": ("CEIL", ("", {})),
 }
 _INTEGER = ("HardSwish",)
 """Those of the last table that are written for codes; the others are computed in float."""
@@ -60,8 +58,6 @@ def row(site: Site) -> None:
 
 def free(site: Site) -> None:
     """Functions with a builtin operator of their own."""
-    if site.node.op_type == "Elu" and float(site.attribute("alpha", 1.0)) != 1.0:
-        raise RefusedError("LiteRT has ELU with alpha 1 only")
     code, options = _FREE[site.node.op_type]
     integer = site.node.op_type in _INTEGER and site.integer(0)
     value = site.value(0) if integer else site.floats(0)

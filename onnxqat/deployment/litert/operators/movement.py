@@ -120,17 +120,18 @@ def piece(site: Site) -> None:
     given_axes = "axes" in site.attributes or site.has(3)
     axes = [a % rank for a in site.numbers(3, "axes")] if given_axes else list(range(len(starts)))
     steps = site.numbers(4) if site.has(4) else [1] * len(starts)
-    if any(step < 1 for step in steps):
-        raise RefusedError("it goes backwards")
     bounds = {}
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         first, last, _ = slice(start, end, step).indices(value.shape[axis])
-        bounds[axis] = (first, max(first, last), step)
+        bounds[axis] = (first, max(first, last) if step > 0 else last, step)
     site.give(_part(site, value, bounds, site.name))
 
 
 def _part(site: Site, value: Value, bounds: dict[int, tuple[int, int, int]], name: str) -> Value:
-    """Elements of `value` from a first to before a last one, by axis, as SLICE or STRIDED_SLICE."""
+    """Elements of `value` from a first to before a last one, by axis, as SLICE or STRIDED_SLICE.
+
+    Backwards, the last one in front of the first place is -1, which STRIDED_SLICE would count from the end.
+    """
     every = {axis: bounds.get(axis, (0, size, 1)) for axis, size in enumerate(value.shape)}
     shape = [len(range(*every[axis])) for axis in range(len(value.shape))]
     if tuple(shape) == value.shape:
@@ -143,7 +144,8 @@ def _part(site: Site, value: Value, bounds: dict[int, tuple[int, int, int]], nam
         sizes = site.builder.integers(f"{name}/size", [last - first for first, last, _ in ordered])
         inputs, code, options = [value.number, begin, sizes], "SLICE", ("SliceOptions", dict[str, int]())
     else:
-        end = site.builder.integers(f"{name}/end", [last for _, last, _ in ordered])
+        ends = [last if last >= 0 else -size - 1 for (_, last, _), size in zip(ordered, value.stored, strict=True)]
+        end = site.builder.integers(f"{name}/end", ends)
         steps = site.builder.integers(f"{name}/steps", [step for _, _, step in ordered])
         inputs, code, options = [value.number, begin, end, steps], "STRIDED_SLICE", ("StridedSliceOptions", {})
     return site.builder.add(code, inputs, shape, value.layout, value.grid, name, options, value.dtype)
