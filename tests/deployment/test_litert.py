@@ -291,6 +291,30 @@ def test_functions_without_an_operator_are_written_out_in_float(name: str, tmp_p
 
 
 @interpreter
+def test_the_second_factor_of_attention_lies_on_any_grid_and_codes_may_be_limited(tmp_path: Path) -> None:
+    """Limits of codes are those of grids with as many on either side of zero, which a table can ask for."""
+    body = """
+        c = QuantizeLinear(x, s_i, z_i)
+        n = Clip(c, low, high)
+        k = DequantizeLinear(n, s_i, z_i)
+        x1 = x on b
+        t = Transpose <perm = [0, 2, 1]> (x1)
+        m = MatMul(k, t)
+        y = m on o"""
+    numbers = {"low": np.int8(-90), "high": np.int8(100)}
+    grids: dict[str, tuple[float, int]] = {"i": (0.02, -3), "b": (0.017, 4), "o": (0.1, -20)}
+    model = model_of(body, "1, 6, 8", "N, M, H", dict(numbers), grids)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    feeds = {"x": np.random.default_rng(0).normal(size=(1, 6, 8)).astype(np.float32)}
+    result = compile_in_process(litert.Compiler(), path, [feeds])
+    np.testing.assert_array_equal(
+        result.outputs[0]["y"], to_integer(model, arithmetic="litert").run(feeds).outputs["y"]
+    )
+    assert {node.name: node.kind for node in result.nodes}["m"] == "integer"
+
+
+@interpreter
 def test_codes_are_read_backwards_and_moved_to_places(tmp_path: Path) -> None:
     body = """
         x1 = x on i

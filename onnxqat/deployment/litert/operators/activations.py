@@ -84,6 +84,9 @@ def limits(site: Site) -> None:
     ends = site.graph.limits(site.node)
     if ends is None:
         raise RefusedError("its limits are computed")
+    if site.has(1) and site.constant(1).array.dtype == np.int8:  # of codes, between their quantizers
+        site.give(_within(site, site.value(0), (int(ends[0]), int(min(ends[1], 127)))))
+        return
     integer = site.integer(0)
     value = site.value(0) if integer else site.floats(0)
     code = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6"}.get(ends)
@@ -107,16 +110,19 @@ def _between_codes(site: Site, value: Value, ends: tuple[float, float]) -> Value
     """`value` on the grid behind the node and between the codes of `ends` there."""
     grid = site.target.grid
     assert isinstance(grid, Grid)
-    value = site.builder.quantized(value, grid, site.name)
-    for operator, end, edge in (("MAXIMUM", ends[0], -128), ("MINIMUM", ends[1], 127)):
-        if not np.isfinite(end):
-            continue
-        code = int(np.clip(grid.code(end), -128, 127))
+    low, high = (int(np.clip(grid.code(end), -128, 127)) if np.isfinite(end) else None for end in ends)
+    quantized = site.builder.quantized(value, grid, site.name)
+    return _within(site, quantized, (-128 if low is None else low, 127 if high is None else high))
+
+
+def _within(site: Site, value: Value, codes: tuple[int, int]) -> Value:
+    """`value`, on a grid, between the smallest and the largest of `codes`."""
+    options: Options = ("MaximumMinimumOptions", {})
+    for operator, code, edge in zip(("MAXIMUM", "MINIMUM"), codes, (-128, 127), strict=True):
         if code != edge:
-            number = site.builder.constant(f"{site.name}/limit", np.array([code], np.int8), grid)
-            options: Options = ("MaximumMinimumOptions", {})
+            number = site.builder.constant(f"{site.name}/limit", np.array([code], np.int8), value.grid)
             value = site.builder.add(
-                operator, [value.number, number], value.shape, value.layout, grid, site.name, options
+                operator, [value.number, number], value.shape, value.layout, value.grid, site.name, options
             )
     return value
 
