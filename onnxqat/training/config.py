@@ -75,7 +75,8 @@ class DistillationConfig:
     Attributes:
         teacher: a float model, a module that takes the same inputs, or a list of them; None as in ``finetune``.
         features: inner tensors to compare with the teacher's, too: their names, a dict of names where the teacher has
-            others, or a :class:`onnxqat.training.objective.features.Features`.
+            others, or a :class:`onnxqat.training.objective.features.Features`. None: sums of branches where 2-bit grids round
+            one and there are neither labels nor a loss of your own (:mod:`onnxqat.training.objective.joined_branches`).
     """
 
     teacher: Any = None

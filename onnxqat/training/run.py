@@ -13,6 +13,7 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
+from onnxqat import discover
 from onnxqat.bridge.export.write_back import put_back
 from onnxqat.bridge.module import OnnxModule
 from onnxqat.bridge.speed.recomputed_batchnorm import remake_batch_norm
@@ -39,14 +40,14 @@ from onnxqat.training.loop import file_score
 from onnxqat.training.loop.file_score import FileScore
 from onnxqat.training.loop.loop import Loop
 from onnxqat.training.loop.progress import Progress
-from onnxqat.training.objective import distillation, doubtful_labels
+from onnxqat.training.objective import distillation, doubtful_labels, joined_branches
 from onnxqat.training.objective import original as originals
 from onnxqat.training.objective.distillation import DistillationSetup
 from onnxqat.training.objective.features import Features
 from onnxqat.training.objective.losses import Loss
 from onnxqat.training.objective.original import Original
 from onnxqat.training.objective.output_weights import Measure, Weighted
-from onnxqat.training.objective.teachers import check_inputs, check_others, output_kind
+from onnxqat.training.objective.teachers import TeacherSpec, check_inputs, check_others, output_kind
 from onnxqat.training.optim import optimizers
 from onnxqat.training.optim.moving_average import MovingAverage
 from onnxqat.training.optim.run_length import steps_an_epoch, total_steps
@@ -78,7 +79,7 @@ def run(model: io.ModelSource, data: Any, given: Options) -> FinetuneResult[Any]
         part = datasets.sharded(whole, world, own=isinstance(data, Sharded))
         for each in (module, *(one.module for one in teachers)):
             each.to(place)
-        compared = _compared(given)
+        compared = _compared(given, graph, whole, module, teachers)
         lesson = distillation.lesson(
             module, teachers, loss=given.objective, outputs=output_kind(graph), features=compared
         )
@@ -174,10 +175,24 @@ def _original(graph: ir.Model, model: io.ModelSource, data: TrainingData, given:
     return Original() if guided else originals.find(graph, model)
 
 
-def _compared(given: Options) -> Features | None:
-    """Inner tensors to compare."""
-    features = given.distillation.features
-    return features if features is None or isinstance(features, Features) else Features(features)
+def _compared(
+    given: Options, graph: ir.Model, data: TrainingData, module: OnnxModule, teachers: Sequence[TeacherSpec]
+) -> Features | None:
+    """Inner tensors to compare: the user's, else those that follow from the widths."""
+    features, execution = given.distillation.features, given.executed
+    if features is not None:
+        return features if isinstance(features, Features) else Features(features)
+    own = given.objective is not None and not isinstance(given.objective, Loss)
+    strategy = discover.load("onnxqat.training.distributed.strategies", execution.distributed).Strategy
+    # Labels say what is wanted; data that pass once are all for training; shards and codes have nothing to compare.
+    if own or data.has_labels or not data.repeatable or strategy.in_shards:
+        return None
+    if execution.arithmetic != target_arithmetic.FLOAT:
+        return None
+    names = joined_branches.sums(graph)
+    # Of the whole data, not of a process's part of them: all processes have to compare the same tensors.
+    batch = next(iter(data.source.epoch(0)), None) if names else None
+    return None if batch is None else joined_branches.features(names, module, teachers, batch, execution)
 
 
 def _file_score(graph: ir.Model, data: TrainingData, given: Options, original: Original) -> FileScore | None:

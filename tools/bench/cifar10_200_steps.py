@@ -4,6 +4,7 @@
     python tools/bench/cifar10_200_steps.py --bits 4,4 --backend onnxruntime-cpu
     python tools/bench/cifar10_200_steps.py --bits 2,2 --batch-norm keep
     python tools/bench/cifar10_200_steps.py --bits 4,4 --accumulator-bits 16
+    python tools/bench/cifar10_200_steps.py --bits 4,4 --backend onnxruntime-cpu --feature '*Relu_1_output_0'
 
 ``academic`` quantizes inputs and weights of convolutions and linear layers, the first and the last with 8 bits;
 ``onnxruntime-cpu`` every tensor, the network's input and the last layer included. Starts from
@@ -84,6 +85,8 @@ def main() -> None:
         help='JSON object: arguments of onnxqat.finetune; those of its groups as in {"execution": {"precision": ...}}',
     )
     parser.add_argument("--loss", default="{}", help="JSON object: fields of Loss")
+    parser.add_argument("--feature", nargs="*", default=[], metavar="NAME", help="inner tensors to compare, too")
+    parser.add_argument("--feature-weight", type=float, default=1.0)
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
@@ -91,7 +94,8 @@ def main() -> None:
     import torch
 
     import onnxqat
-    from onnxqat.training.config import ScoreConfig
+    from onnxqat.training.config import DistillationConfig, ScoreConfig
+    from onnxqat.training.objective.features import Features
     from onnxqat.training.objective.losses import Loss
 
     torch.set_num_threads(arguments.threads)
@@ -110,10 +114,11 @@ def main() -> None:
     options: dict[str, Any] = json.loads(arguments.options)
     groups = {"optimizer": onnxqat.OptimizerConfig, "schedule": onnxqat.ScheduleConfig, "execution": onnxqat.Execution}
     grouped = {k: groups[k](**v) if k in groups and isinstance(v, dict) else v for k, v in options.items()}
+    features = Features(arguments.feature, weight=arguments.feature_weight) if arguments.feature else None
     result = onnxqat.finetune(
         calibrated,
         {"input": seen},
-        teacher=cifar10_resnet20.FLOAT,
+        teacher=DistillationConfig(cifar10_resnet20.FLOAT, features),
         batch_size=128,
         max_steps=arguments.steps,
         loss=Loss(**json.loads(arguments.loss)),
@@ -124,6 +129,7 @@ def main() -> None:
         **grouped,
     )
     row: dict[str, Any] = {"run": name, "options": options, "steps": result.steps, "written": result.written}
+    row["feature"] = arguments.feature
     row["losses"] = [round(float(np.mean(losses[i : i + 25])), 3) for i in range(0, len(losses), 25)]
     row |= {"limited_scales": result.limited_scales, "cpu_seconds": round(time.process_time() - began)}
     row["bits_any_input"] = [onnxqat.prove(path).bits for path in (calibrated, Path(result.model))]

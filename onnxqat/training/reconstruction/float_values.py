@@ -52,7 +52,7 @@ class FloatValues:
         for index, batch in enumerate(self._batches):
             values = view(*(batch[place].to(device) for place in self._inputs))
             for node, value in zip(names, values, strict=True):
-                if index == 0 and not _is_alike(found[node].batch(0, device), value):
+                if index == 0 and not is_alike(found[node].batch(0, device), value):
                     alike.discard(node)
                 if node in alike:
                     found[node].store(index, value)
@@ -69,7 +69,8 @@ class FloatValues:
             node = source
 
 
-def _is_alike(own: Tensor, theirs: Tensor) -> bool:
+def is_alike(own: Tensor, theirs: Tensor) -> bool:
+    """Check whether the student's tensor, computed in float, means what the teacher's of that name does."""
     if own.shape != theirs.shape or own.dtype != theirs.dtype:
         return False
     noise = (own.double() - theirs.double()).square().sum()
